@@ -1,0 +1,9 @@
+package main
+
+import (
+	"testing"
+
+	"geodlq/infra/local/localtest"
+)
+
+func TestMain(m *testing.M) { localtest.Main(m) }
