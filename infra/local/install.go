@@ -98,6 +98,41 @@ func (i *Installer) Compiler(ctx context.Context) error {
 	return nil
 }
 
+// browsers are the names under which a Chromium or Chrome is found.
+var browsers = []string{"chromium", "chromium-headless-shell", "chromium-browser", "google-chrome", "chrome"}
+
+// Browser makes sure that there is a Chromium, which the tests open the exported map
+// page in.
+func (i *Installer) Browser(ctx context.Context) error {
+	if i.hasBrowser() {
+		return nil
+	}
+	const manual = "install Chromium or Chrome (Debian: chromium) so that one of these is in PATH: chromium, chromium-headless-shell, google-chrome"
+	if unable := i.unable(); unable != nil {
+		return fmt.Errorf("no Chromium was found, and %w: %s", unable, manual)
+	}
+	if err := i.update(ctx); err != nil {
+		return err
+	}
+	i.say("Chromium, which the tests open the map page in, is not installed: installing chromium with apt-get (once; about a minute)")
+	if err := i.install(ctx, "chromium"); err != nil {
+		return fmt.Errorf("%w\n%s", err, manual)
+	}
+	if !i.hasBrowser() {
+		return fmt.Errorf("the package chromium was installed, but brought no browser: %s", manual)
+	}
+	return nil
+}
+
+func (i *Installer) hasBrowser() bool {
+	for _, name := range browsers {
+		if _, err := i.lookPath(name); err == nil {
+			return true
+		}
+	}
+	return false
+}
+
 // compiles reports whether the compilers that cgo uses are there with their
 // headers: those come in packages of their own.
 func (i *Installer) compiles(ctx context.Context) bool {

@@ -166,6 +166,27 @@ func TestCompiler(t *testing.T) {
 	}
 }
 
+func TestBrowser(t *testing.T) {
+	t.Parallel()
+	there := machine{programs: []string{"chromium-headless-shell"}}
+	if err := there.installer().Browser(t.Context()); err != nil || len(there.ran) != 0 {
+		t.Errorf("with a browser: error %v, commands %q; want none", err, there.ran)
+	}
+	elsewhere := machine{root: true}
+	if err := elsewhere.installer().Browser(t.Context()); err == nil || !strings.Contains(err.Error(), "chromium") {
+		t.Errorf("without apt-get: error %v; want one that names chromium", err)
+	}
+	// Ubuntu's package of that name can install without a browser.
+	empty := machine{programs: []string{"apt-get"}, root: true}
+	err := empty.installer().Browser(t.Context())
+	if diff := cmp.Diff([]string{update, install + "chromium"}, empty.ran); diff != "" {
+		t.Errorf("commands (-want +got):\n%s", diff)
+	}
+	if err == nil || !strings.Contains(err.Error(), "brought no browser") || len(empty.said) != 1 {
+		t.Errorf("a package without a browser: said %q, error %v", empty.said, err)
+	}
+}
+
 func TestTheCompilerOfThisMachineIsFound(t *testing.T) {
 	t.Parallel()
 	if !NewInstaller(func(string) {}).compiles(t.Context()) {

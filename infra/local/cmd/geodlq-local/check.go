@@ -81,6 +81,9 @@ func (a *app) test(ctx context.Context, args []string) (err error) {
 	if err := installer.Compiler(ctx); err != nil {
 		return err
 	}
+	if err := installer.Browser(ctx); err != nil {
+		return err
+	}
 	// Some tests stop their database, which must be one of their own.
 	if _, err := installer.PostGIS(ctx); err != nil {
 		if os.Getenv("DATABASE_URL") == "" {
