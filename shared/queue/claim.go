@@ -14,6 +14,7 @@ import (
 // Lease is a claim on rows: whoever holds the token until the database clock
 // reaches the lease's end may settle them.
 type Lease struct {
+	// Token is random, never derived from a host or function name, which restarts repeat.
 	Token deadletter.UUID
 	Tasks []Task
 }
@@ -176,7 +177,7 @@ func (q *Queue) ClaimSuspect(ctx context.Context, c Claim) (Lease, error) {
 }
 
 func (q *Queue) claim(ctx context.Context, sql string, c Claim, from string) (Lease, error) {
-	lease := Lease{Token: q.newToken()}
+	lease := Lease{Token: deadletter.NewUUID()}
 	rows, err := q.db.Query(ctx, sql, lease.Token.String(), c.Limit, c.Lease.Seconds(), c.Bytes, from)
 	if err != nil {
 		return Lease{}, err

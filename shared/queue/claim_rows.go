@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"geodlq/shared/deadletter"
 )
 
 // Members are rows that a person redrives by id, to be worked on now.
@@ -57,7 +59,7 @@ const claimMembers = `
 // ClaimMembers redrives rows of m and leases them, at most c.Limit of them and
 // c.Bytes of payload; call it until the lease is empty. c.Batch and c.After have no meaning here.
 func (q *Queue) ClaimMembers(ctx context.Context, c Claim, m Members) (Lease, error) {
-	lease := Lease{Token: q.newToken()}
+	lease := Lease{Token: deadletter.NewUUID()}
 	rows, err := q.db.Query(ctx, claimMembers, lease.Token.String(), c.Limit, c.Lease.Seconds(), c.Bytes,
 		m.IDs, m.Statuses, m.Unchanged, m.Suspects, m.Actor)
 	if err == nil {

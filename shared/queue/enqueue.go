@@ -130,7 +130,7 @@ func insertArgs(records []deadletter.Record, geometry bool) []any {
 		}
 		codes[i], hashes[i] = int32(r.EPSG), r.GeomHash
 		if geometry && r.Geometry != nil && r.EPSG > 0 && storable(r.Geometry) {
-			wkbs[i] = appendWKB(nil, r.Geometry)
+			wkbs[i] = WKB(r.Geometry)
 		}
 		if len(r.Payload) > 0 {
 			if utf8.Valid(r.Payload) && bytes.IndexByte(r.Payload, 0) < 0 {

@@ -17,8 +17,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
-
-	"geodlq/shared/deadletter"
 )
 
 // DB is what the queue needs of a connection pool; *pgxpool.Pool is one.
@@ -63,10 +61,6 @@ func (e *SchemaFault) Error() string {
 }
 
 func (e *SchemaFault) Unwrap() error { return e.Err }
-
-// newToken returns a fresh lease token. It is random, never derived from a host or
-// function name, which restarts repeat.
-func (q *Queue) newToken() deadletter.UUID { return deadletter.NewUUID() }
 
 // fence is the condition under which a worker may end its claim ($1 is the token).
 // It is written so that the planner does not see that it implies the predicate of the

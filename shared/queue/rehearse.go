@@ -2,16 +2,12 @@ package queue
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sort"
-	"strings"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"geodlq/shared/deadletter"
-	"geodlq/shared/transform"
 )
 
 // Rehearse does with cleared rows what [Queue.Settle] would do with them, and says
@@ -25,10 +21,7 @@ func (q *Queue) Rehearse(ctx context.Context, c Contract, cleared []Cleared) ([]
 		return nil, nil
 	}
 	s := settlement{q: q, contract: c}
-	rows := make([]prepared, 0, len(cleared))
-	for _, r := range cleared {
-		rows = append(rows, prepared{Cleared: r, wkb: appendWKB(nil, r.Geometry)})
-	}
+	rows := prepare(cleared)
 	var out []Settled
 	refuse := func(failed []Failed) {
 		for _, f := range failed {
@@ -183,8 +176,8 @@ const targetIsGuarded = `
 const tryRows = `
 	INSERT INTO processed_features (feature_id, batch_id, dlq_id, geom, geom_hash, properties, source_crs, source_epsg, engine, repair, contract_version, first_seen)
 	SELECT i.feature_id, f.batch_id, f.dlq_id, ST_GeomFromWKB(i.wkb, $1::int), i.geom_hash, i.properties::jsonb, i.source_crs, i.source_epsg, i.engine, i.repair, $11::text, f.first_seen
-	FROM unnest($2::bigint[], $3::text[], $4::bytea[], $5::text[], $6::text[], $7::text[], $8::int[], $9::text[], $10::text[])
-	     AS i (id, feature_id, wkb, geom_hash, properties, source_crs, source_epsg, engine, repair)
+	FROM unnest($2::bigint[], $3::text[], $4::text[], $5::text[], $6::bytea[], $7::text[], $8::int[], $9::text[], $10::text[])
+	     AS i (id, geom_hash, feature_id, properties, wkb, source_crs, source_epsg, engine, repair)
 	JOIN failed_geotasks f USING (id)
 	ORDER BY i.geom_hash
 	ON CONFLICT (geom_hash) DO NOTHING`
@@ -198,19 +191,16 @@ func tryTarget(ctx context.Context, tx pgx.Tx, c Contract, rows []prepared) ([]F
 	}
 	sort.SliceStable(rows, func(i, j int) bool { return rows[i].GeomHash < rows[j].GeomHash })
 	err := pgx.BeginFunc(ctx, tx, func(sp pgx.Tx) error { return insertTried(ctx, sp, c, rows) })
-	var refused *pgconn.PgError
-	if err == nil || !errors.As(err, &refused) {
-		return nil, err
+	if err == nil {
+		return nil, nil
 	}
-	if strings.HasPrefix(refused.Code, "42") {
-		return nil, &SchemaFault{err}
-	}
-	class, reason := transform.Classify(err)
-	if class == transform.ClassDownstream {
+	refused, err := refusal(err)
+	if err != nil {
 		return nil, err
 	}
 	if len(rows) == 1 {
-		return []Failed{{rows[0].ID, class, deadletter.Faultf(reason, "target:"+refusedBy(refused), "the target refused the row: %s (SQLSTATE %s)", refused.Message, refused.Code)}}, nil
+		refused.ID = rows[0].ID
+		return []Failed{refused}, nil
 	}
 	half := len(rows) / 2
 	a, err := tryTarget(ctx, tx, c, rows[:half])
@@ -222,24 +212,8 @@ func tryTarget(ctx context.Context, tx pgx.Tx, c Contract, rows []prepared) ([]F
 }
 
 func insertTried(ctx context.Context, tx pgx.Tx, c Contract, rows []prepared) error {
-	n := len(rows)
-	var (
-		ids        = make([]int64, n)
-		features   = make([]string, n)
-		wkbs       = make([][]byte, n)
-		hashes     = make([]string, n)
-		properties = make([]string, n)
-		sources    = make([]string, n)
-		codes      = make([]int32, n)
-		engines    = make([]string, n)
-		repairs    = make([]*string, n)
-	)
-	for i := range rows {
-		r := &rows[i]
-		ids[i], features[i], wkbs[i], hashes[i], properties[i] = r.ID, r.FeatureID, r.wkb, r.GeomHash, string(r.Properties)
-		sources[i], codes[i], engines[i], repairs[i] = r.SourceCRS, int32(r.SourceEPSG), string(r.Engine), r.repair
-	}
-	if _, err := tx.Exec(ctx, tryRows, c.Target.EPSG, ids, features, wkbs, hashes, properties, sources, codes, engines, repairs, c.Version); err != nil {
+	args := append([]any{c.Target.EPSG}, targetColumns(rows)...)
+	if _, err := tx.Exec(ctx, tryRows, append(args, c.Version)...); err != nil {
 		return err
 	}
 	// What is deferred to the commit speaks now.

@@ -63,6 +63,14 @@ type prepared struct {
 	repair *string
 }
 
+func prepare(cleared []Cleared) []prepared {
+	rows := make([]prepared, len(cleared))
+	for i, r := range cleared {
+		rows[i] = prepared{Cleared: r, wkb: WKB(r.Geometry)}
+	}
+	return rows
+}
+
 // schemaFaultRows is how many rows of a batch the target must refuse, with none
 // taken, before the target and not the rows is held to be wrong.
 const schemaFaultRows = 8
@@ -79,10 +87,7 @@ const schemaFaultRows = 8
 // that did commit.
 func (q *Queue) Settle(ctx context.Context, token deadletter.UUID, c Contract, p Policy, cleared []Cleared, failed []Failed) ([]Settled, error) {
 	s := settlement{q: q, token: token, contract: c, policy: p}
-	var rows []prepared
-	for _, r := range cleared {
-		rows = append(rows, prepared{Cleared: r, wkb: appendWKB(nil, r.Geometry)})
-	}
+	rows := prepare(cleared)
 	// In order of the conflict key, so that two workers that upsert the same
 	// features lock them in the same order and cannot deadlock. One key twice in a
 	// statement is an error in PostgreSQL: the later ones take another round.
@@ -123,22 +128,18 @@ type settlement struct {
 // or, where the target refuses them, in halves.
 func (s *settlement) halving(ctx context.Context, rows []prepared, failed []Failed) error {
 	err := s.transaction(ctx, rows, failed)
-	var refused *pgconn.PgError
-	if err == nil || !errors.As(err, &refused) || len(rows) == 0 {
+	if err == nil || len(rows) == 0 {
 		return err
 	}
-	if strings.HasPrefix(refused.Code, "42") { // undefined column, no permission, …: no row's fault
-		return &SchemaFault{err}
-	}
-	class, reason := transform.Classify(err)
-	if class == transform.ClassDownstream {
+	refused, err := refusal(err)
+	if err != nil {
 		return err
 	}
 	if len(rows) == 1 {
-		s.rejected = append(s.rejected, Failed{rows[0].ID, class,
-			deadletter.Faultf(reason, "target:"+refusedBy(refused), "the target refused the row: %s (SQLSTATE %s)", refused.Message, refused.Code)})
+		refused.ID = rows[0].ID
+		s.rejected = append(s.rejected, refused)
 		if s.taken == 0 && len(s.rejected) >= schemaFaultRows {
-			return &SchemaFault{err}
+			return &SchemaFault{refused.Fault.Err}
 		}
 		return s.transaction(ctx, nil, failed)
 	}
@@ -147,6 +148,25 @@ func (s *settlement) halving(ctx context.Context, rows []prepared, failed []Fail
 		return err
 	}
 	return s.halving(ctx, rows[half:], nil)
+}
+
+// refusal reads an error of a statement that wrote to the target as the refusal of a
+// row, not yet said which. What is no row's fault comes back as the error.
+func refusal(err error) (Failed, error) {
+	var refused *pgconn.PgError
+	if !errors.As(err, &refused) {
+		return Failed{}, err
+	}
+	if strings.HasPrefix(refused.Code, "42") { // undefined column, no permission, …
+		return Failed{}, &SchemaFault{err}
+	}
+	class, reason := transform.Classify(err)
+	if class == transform.ClassDownstream {
+		return Failed{}, err
+	}
+	fault := deadletter.Faultf(reason, "target:"+refusedBy(refused), "the target refused the row: %s (SQLSTATE %s)", refused.Message, refused.Code)
+	fault.Err = err
+	return Failed{Class: class, Fault: fault}, nil
 }
 
 // refusedBy names what of the target refused a row, without the row's values.
@@ -364,13 +384,11 @@ const foreignKeys = `
 	FROM failed_geotasks f JOIN processed_features p ON p.geom_hash = f.geom_hash
 	WHERE f.id = ANY ($1) AND p.feature_id <> f.feature_id`
 
-// clear runs clearRows. collided are rows whose key belongs to another feature.
-func (s *settlement) clear(ctx context.Context, tx pgx.Tx, rows []prepared) (done []Settled, invalid []prepared, collided []Failed, err error) {
-	if len(rows) == 0 {
-		return nil, nil, nil, nil
-	}
+// targetColumns are rows as the arrays that a statement unnests: id, geom_hash,
+// feature_id, properties, wkb, source_crs, source_epsg, engine, repair.
+func targetColumns(rows []prepared) []any {
+	n := len(rows)
 	var (
-		n          = len(rows)
 		ids        = make([]int64, n)
 		hashes     = make([]string, n)
 		features   = make([]string, n)
@@ -380,15 +398,26 @@ func (s *settlement) clear(ctx context.Context, tx pgx.Tx, rows []prepared) (don
 		codes      = make([]int32, n)
 		engines    = make([]string, n)
 		repairs    = make([]*string, n)
-		byID       = make(map[int64]*prepared, n)
 	)
 	for i := range rows {
 		r := &rows[i]
 		ids[i], hashes[i], features[i], properties[i], wkbs[i] = r.ID, r.GeomHash, r.FeatureID, string(r.Properties), r.wkb
 		sources[i], codes[i], engines[i], repairs[i] = r.SourceCRS, int32(r.SourceEPSG), string(r.Engine), r.repair
-		byID[r.ID] = r
 	}
-	result, err := tx.Query(ctx, clearRows, s.token.String(), s.contract.Target.EPSG, ids, hashes, features, properties, wkbs, sources, codes, engines, repairs, s.contract.Version)
+	return []any{ids, hashes, features, properties, wkbs, sources, codes, engines, repairs}
+}
+
+// clear runs clearRows. collided are rows whose key belongs to another feature.
+func (s *settlement) clear(ctx context.Context, tx pgx.Tx, rows []prepared) (done []Settled, invalid []prepared, collided []Failed, err error) {
+	if len(rows) == 0 {
+		return nil, nil, nil, nil
+	}
+	byID := make(map[int64]*prepared, len(rows))
+	for i := range rows {
+		byID[rows[i].ID] = &rows[i]
+	}
+	args := append([]any{s.token.String(), s.contract.Target.EPSG}, targetColumns(rows)...)
+	result, err := tx.Query(ctx, clearRows, append(args, s.contract.Version)...)
 	if err != nil {
 		return nil, nil, nil, err
 	}
