@@ -9,12 +9,13 @@ import (
 	"sync"
 	"time"
 
+	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/cloudwatch/types"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
-	"github.com/aws/smithy-go"
 
 	"geodlq/shared/ledger"
 	"geodlq/shared/telemetry/gauge"
+	"geodlq/shared/writeonce"
 )
 
 // Books is what the function needs of the books; *ledger.Books has it.
@@ -275,23 +276,8 @@ func (h *Handler) putManifests(ctx context.Context, lineage ledger.Lineage, batc
 // putOnce writes an object that nobody has written before. Where it is there
 // already, an earlier run wrote it from the same closed window.
 func (h *Handler) putOnce(ctx context.Context, key string, content []byte) error {
-	const conflicts = 3
-	var err error
-	for range conflicts {
-		none, kind := "*", "application/x-ndjson"
-		_, err = h.Objects.PutObject(ctx, &s3.PutObjectInput{
-			Bucket: &h.Bucket, Key: &key, Body: bytes.NewReader(content), ContentType: &kind, IfNoneMatch: &none,
-		})
-		var api smithy.APIError
-		switch {
-		case err == nil:
-			return nil
-		case errors.As(err, &api) && api.ErrorCode() == "PreconditionFailed":
-			return nil
-		case errors.As(err, &api) && api.ErrorCode() == "ConditionalRequestConflict":
-			continue // somebody is writing it at this moment
-		}
-		break
-	}
-	return fmt.Errorf("put s3://%s/%s: %w", h.Bucket, key, err)
+	_, err := writeonce.Put(ctx, h.Objects, &s3.PutObjectInput{
+		Bucket: &h.Bucket, Key: &key, Body: bytes.NewReader(content), ContentType: aws.String("application/x-ndjson"),
+	})
+	return err
 }

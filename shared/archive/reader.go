@@ -10,6 +10,7 @@ import (
 	"github.com/apache/arrow/go/v17/parquet"
 	"github.com/apache/arrow/go/v17/parquet/file"
 
+	"geodlq/shared/arrowfile"
 	"geodlq/shared/deadletter"
 )
 
@@ -46,7 +47,7 @@ const readBatch = 1024
 // where r is no such file.
 func NewReader(r Source) (*Reader, error) {
 	ar := &Reader{group: -1}
-	err := guard(func() error {
+	err := arrowfile.Guard(func() error {
 		// Go's allocator never takes a page back that a payload still points into.
 		f, err := file.NewParquetReader(r, file.WithReadProps(parquet.NewReaderProperties(memory.NewGoAllocator())))
 		if err != nil {
@@ -82,7 +83,7 @@ func (r *Reader) NumRows() int64 { return r.file.NumRows() }
 // 0 and io.EOF. Payloads stay valid after the next Read.
 func (r *Reader) Read(dst []Row) (int, error) {
 	n := 0
-	err := guard(func() error {
+	err := arrowfile.Guard(func() error {
 		for n < len(dst) {
 			if r.left == 0 && n > 0 {
 				return nil

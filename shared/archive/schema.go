@@ -4,8 +4,9 @@ import (
 	"fmt"
 
 	"github.com/apache/arrow/go/v17/parquet"
-	"github.com/apache/arrow/go/v17/parquet/compress"
 	"github.com/apache/arrow/go/v17/parquet/schema"
+
+	"geodlq/shared/arrowfile"
 )
 
 // column is one column of the archive. Its place in [columns] is its place in the file.
@@ -103,15 +104,7 @@ func newSchema() *schema.GroupNode {
 }
 
 func newProperties() *parquet.WriterProperties {
-	opts := []parquet.WriterProperty{
-		parquet.WithVersion(parquet.V2_LATEST),
-		parquet.WithDataPageVersion(parquet.DataPageV1),
-		parquet.WithCompression(compress.Codecs.Zstd),
-		parquet.WithDataPageSize(pageBytes),
-		parquet.WithDictionaryDefault(false),
-		parquet.WithStats(false),
-		parquet.WithCreatedBy("geodlq"),
-	}
+	opts := arrowfile.Properties()
 	for _, c := range columns {
 		if c.dict {
 			opts = append(opts, parquet.WithDictionaryFor(c.name, true))

@@ -8,13 +8,12 @@ import (
 	"fmt"
 	"hash"
 	"io"
-	"math/rand/v2"
 	"net/http"
-	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
-	smithyhttp "github.com/aws/smithy-go/transport/http"
+
+	"geodlq/shared/writeonce"
 )
 
 // S3 is what the store needs of an S3 client; *s3.Client is one.
@@ -67,10 +66,6 @@ const metaDigest = "sha256"
 // there than to send it in vain.
 const headFrom = 1 << 20
 
-// conflictTries is how often a write is tried that S3 refuses because of another
-// one to the same key at the same moment.
-const conflictTries = 8
-
 // Put stores the file that b holds under key, unless it is there. A file that is
 // there is compared: the same bytes, or else the same dead letters in the same
 // order, as another version of this program may have written them. Anything else
@@ -85,44 +80,27 @@ func (s *Store) Put(ctx context.Context, key string, b *Buffer) (Stored, error) 
 		}
 	}
 	for try := 1; ; try++ {
-		_, err := s.client.PutObject(ctx, &s3.PutObjectInput{
+		created, err := writeonce.Put(ctx, s.client, &s3.PutObjectInput{
 			Bucket: &s.bucket, Key: &key, Body: b.Reader(), ContentLength: aws.Int64(b.Len()),
-			ContentType: aws.String(ContentType), IfNoneMatch: aws.String("*"),
-			Metadata: map[string]string{metaDigest: digest},
+			ContentType: aws.String(ContentType), Metadata: map[string]string{metaDigest: digest},
 		})
-		if err == nil {
+		if err != nil {
+			return Stored{}, fmt.Errorf("store archive file: %w", err)
+		}
+		if created {
 			return Stored{Created, b.Len(), digest}, nil
 		}
-		switch status(err) {
-		case http.StatusPreconditionFailed:
-			there, err := s.compare(ctx, key, digest, b)
-			if err != nil || there.Outcome != 0 {
-				return there, err
-			}
-			// It was there and is gone: somebody removed it just now.
-		case http.StatusConflict:
-		default:
+		there, err := s.compare(ctx, key, digest, b)
+		if err != nil || there.Outcome != 0 {
+			return there, err
+		}
+		// It was there and is gone: somebody removed it just now.
+		if try == writeonce.Tries {
+			return Stored{}, fmt.Errorf("store archive file s3://%s/%s, tried %d times: it is there whenever it is written, and gone whenever it is read", s.bucket, key, try)
+		}
+		if err := writeonce.Pause(ctx, try); err != nil {
 			return Stored{}, fmt.Errorf("store archive file s3://%s/%s: %w", s.bucket, key, err)
 		}
-		if try == conflictTries {
-			return Stored{}, fmt.Errorf("store archive file s3://%s/%s, tried %d times: %w", s.bucket, key, try, err)
-		}
-		if err := pause(ctx, try); err != nil {
-			return Stored{}, fmt.Errorf("store archive file s3://%s/%s: %w", s.bucket, key, err)
-		}
-	}
-}
-
-// pause waits before another try: 50 ms times the tries so far, jittered by half.
-func pause(ctx context.Context, try int) error {
-	d := time.Duration(try) * 50 * time.Millisecond
-	timer := time.NewTimer(d/2 + rand.N(d))
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-timer.C:
-		return nil
 	}
 }
 
@@ -131,7 +109,7 @@ func (s *Store) compare(ctx context.Context, key, digest string, b *Buffer) (Sto
 	head, err := s.client.HeadObject(ctx, &s3.HeadObjectInput{Bucket: &s.bucket, Key: &key})
 	switch {
 	case err == nil:
-	case status(err) == http.StatusNotFound:
+	case writeonce.Status(err) == http.StatusNotFound:
 		return Stored{}, nil
 	default:
 		return Stored{}, fmt.Errorf("look for archive file s3://%s/%s (s3:ListBucket on the bucket is needed to tell absent from forbidden): %w", s.bucket, key, err)
@@ -226,13 +204,4 @@ func (b *Buffer) writeTo(h hash.Hash) {
 	for _, seg := range b.segments {
 		h.Write(seg)
 	}
-}
-
-// status returns the HTTP status in err's chain, 0 where there is none.
-func status(err error) int {
-	var re *smithyhttp.ResponseError
-	if errors.As(err, &re) {
-		return re.HTTPStatusCode()
-	}
-	return 0
 }

@@ -12,12 +12,9 @@ import (
 	"github.com/apache/arrow/go/v17/parquet/file"
 	"github.com/apache/arrow/go/v17/parquet/metadata"
 
+	"geodlq/shared/arrowfile"
 	"geodlq/shared/deadletter"
 )
-
-// pageBytes is where a data page ends: large enough for zstd to find what repeats,
-// small enough to be decoded in passing when one column is scanned.
-const pageBytes = 512 << 10
 
 // Writer writes one archive file. Every [Writer.Write] is one row group; rows
 // come out in the order they went in. The same calls make the same bytes.
@@ -153,7 +150,7 @@ func (s *scratch) writeBytes(cw *file.ByteArrayColumnChunkWriter, col int, rows 
 		}
 		// Arrow looks whether a page is full only after a thousand values, which
 		// may be gigabytes of payload; so hand them over by their size.
-		if size >= pageBytes {
+		if size >= arrowfile.PageBytes {
 			if err := flush(); err != nil {
 				return err
 			}
@@ -284,24 +281,9 @@ func (c *counter) Write(p []byte) (int, error) {
 }
 
 func (c *counter) guard(f func() error) error {
-	err := guard(f)
+	err := arrowfile.Guard(f)
 	if c.err != nil {
 		return c.err
 	}
 	return err
-}
-
-// guard runs f and returns a panic as an error: arrow's writer and reader report
-// much that way, a failed write among it.
-func guard(f func() error) (err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			if e, ok := p.(error); ok {
-				err = fmt.Errorf("parquet: %w", e)
-				return
-			}
-			err = fmt.Errorf("parquet: %v", p)
-		}
-	}()
-	return f()
 }

@@ -6,10 +6,11 @@ import (
 	"time"
 
 	"github.com/apache/arrow/go/v17/parquet"
-	"github.com/apache/arrow/go/v17/parquet/compress"
 	"github.com/apache/arrow/go/v17/parquet/file"
 	"github.com/apache/arrow/go/v17/parquet/metadata"
 	"github.com/apache/arrow/go/v17/parquet/schema"
+
+	"geodlq/shared/arrowfile"
 )
 
 // A row group ends at so many rows or bytes of values, so that a file of any length is
@@ -17,7 +18,6 @@ import (
 const (
 	groupRows  = 64 << 10
 	groupBytes = 16 << 20
-	pageBytes  = 512 << 10
 )
 
 // kind is the type of a column.
@@ -57,15 +57,7 @@ type cells struct {
 }
 
 func newColumnWriter(w io.Writer, root string, columns []column) (*columnWriter, error) {
-	opts := []parquet.WriterProperty{
-		parquet.WithVersion(parquet.V2_LATEST),
-		parquet.WithDataPageVersion(parquet.DataPageV1),
-		parquet.WithCompression(compress.Codecs.Zstd),
-		parquet.WithDataPageSize(pageBytes),
-		parquet.WithDictionaryDefault(false),
-		parquet.WithStats(false),
-		parquet.WithCreatedBy("geodlq"),
-	}
+	opts := arrowfile.Properties()
 	fields := make(schema.FieldList, len(columns))
 	for i, c := range columns {
 		var logical schema.LogicalType = schema.NoLogicalType{}
@@ -96,7 +88,7 @@ func newColumnWriter(w io.Writer, root string, columns []column) (*columnWriter,
 		return nil, err
 	}
 	cw := &columnWriter{columns: columns, cells: make([]cells, len(columns))}
-	err = guard(func() error {
+	err = arrowfile.Guard(func() error {
 		cw.file = file.NewParquetWriter(w, node, file.WithWriterProps(parquet.NewWriterProperties(opts...)),
 			file.WithWriteMetadata(metadata.NewKeyValueMetadata()))
 		return nil
@@ -150,7 +142,7 @@ func (w *columnWriter) flush() error {
 	if w.rows == 0 {
 		return nil
 	}
-	err := guard(func() error {
+	err := arrowfile.Guard(func() error {
 		group := w.file.AppendRowGroup()
 		for i := range w.columns {
 			chunk, err := group.NextColumn()
@@ -190,7 +182,7 @@ func (c *cells) write(chunk file.ColumnChunkWriter) error {
 				size += len(c.bytes[value])
 				value++
 			}
-			if size >= pageBytes || k == len(c.defs)-1 {
+			if size >= arrowfile.PageBytes || k == len(c.defs)-1 {
 				if _, err := chunk.WriteBatch(c.bytes[firstValue:value], c.defs[firstDef:k+1], nil); err != nil {
 					return err
 				}
@@ -213,24 +205,10 @@ func (w *columnWriter) close(metadata map[string]string) error {
 		}
 	}
 	// Close of arrow's writer swallows the error of the footer, so that is flushed first.
-	return guard(func() error {
+	return arrowfile.Guard(func() error {
 		if err := w.file.FlushWithFooter(); err != nil {
 			return err
 		}
 		return w.file.Close()
 	})
-}
-
-// guard runs f and returns a panic as an error: arrow's writer reports much that way.
-func guard(f func() error) (err error) {
-	defer func() {
-		if p := recover(); p != nil {
-			if e, ok := p.(error); ok {
-				err = fmt.Errorf("parquet: %w", e)
-				return
-			}
-			err = fmt.Errorf("parquet: %v", p)
-		}
-	}()
-	return f()
 }

@@ -10,7 +10,6 @@ import (
 
 	"github.com/paulmach/orb"
 
-	_ "geodlq/shared/archive" // registers the zstd codec that survives many pages
 	"geodlq/shared/queue"
 )
 

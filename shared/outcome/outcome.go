@@ -18,8 +18,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math/rand/v2"
-	"net/http"
 	"slices"
 	"sort"
 	"strconv"
@@ -28,10 +26,10 @@ import (
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
-	smithyhttp "github.com/aws/smithy-go/transport/http"
 
 	"geodlq/shared/deadletter"
 	"geodlq/shared/hive"
+	"geodlq/shared/writeonce"
 )
 
 // Prefix is where outcomes lie in the dead-letter bucket. Nothing else is written below it.
@@ -156,10 +154,6 @@ func key(source, batch, day string, rows []Outcome) string {
 	return BatchPrefix(batch) + "date=" + day + "/" + hex.EncodeToString(h.Sum(nil)[:16]) + ".ndjson.gz"
 }
 
-// conflictTries is how often a write is tried that S3 refuses because of another one
-// to the same key at the same moment.
-const conflictTries = 8
-
 func (l *Log) put(ctx context.Context, source, batch, day string, rows []Outcome) error {
 	rows = slices.Clone(rows)
 	sort.SliceStable(rows, func(i, j int) bool { return bytes.Compare(rows[i].DLQID[:], rows[j].DLQID[:]) < 0 })
@@ -168,38 +162,14 @@ func (l *Log) put(ctx context.Context, source, batch, day string, rows []Outcome
 	if err != nil {
 		return fmt.Errorf("encode %d outcomes of batch %q: %w", len(rows), batch, err)
 	}
-	for try := 1; ; try++ {
-		_, err := l.client.PutObject(ctx, &s3.PutObjectInput{
-			Bucket: &l.bucket, Key: &name, Body: bytes.NewReader(file),
-			ContentType: aws.String("application/gzip"), IfNoneMatch: aws.String("*"),
-		})
-		var response *smithyhttp.ResponseError
-		switch {
-		case err == nil:
-			return nil
-		case errors.As(err, &response) && response.HTTPStatusCode() == http.StatusPreconditionFailed:
-			return nil // an earlier try, or one at the same time
-		case errors.As(err, &response) && response.HTTPStatusCode() == http.StatusConflict && try < conflictTries:
-			if err := pause(ctx, try); err != nil {
-				return fmt.Errorf("append %d outcomes to s3://%s/%s: %w", len(rows), l.bucket, name, err)
-			}
-		default:
-			return fmt.Errorf("append %d outcomes to s3://%s/%s: %w", len(rows), l.bucket, name, err)
-		}
+	// Where it is there already, an earlier try wrote it, or one at the same time.
+	_, err = writeonce.Put(ctx, l.client, &s3.PutObjectInput{
+		Bucket: &l.bucket, Key: &name, Body: bytes.NewReader(file), ContentType: aws.String("application/gzip"),
+	})
+	if err != nil {
+		return fmt.Errorf("append %d outcomes: %w", len(rows), err)
 	}
-}
-
-// pause waits before another try: 50 ms times the tries so far, jittered by half.
-func pause(ctx context.Context, try int) error {
-	d := time.Duration(try) * 50 * time.Millisecond
-	timer := time.NewTimer(d/2 + rand.N(d))
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-timer.C:
-		return nil
-	}
+	return nil
 }
 
 // encode writes one JSON object a line, compressed. Compact JSON and not Parquet:
