@@ -122,25 +122,30 @@ func (s *settlement) rehearseRepair(ctx context.Context, tx pgx.Tx, rows []prepa
 	return append(good, repaired...), failed, nil
 }
 
-const featuresByKey = `
-	SELECT geom_hash, feature_id FROM processed_features WHERE geom_hash = ANY ($1::text[])`
+// takenKeys finds the rows whose key the target has, and whether it is another
+// feature's there, by the same rule as foreignKeys.
+const takenKeys = `
+	SELECT i.id, coalesce(p.feature_id <> f.feature_id, false)
+	FROM unnest($1::bigint[], $2::text[]) AS i (id, geom_hash)
+	JOIN processed_features p ON p.geom_hash = i.geom_hash
+	JOIN failed_geotasks f ON f.id = i.id`
 
 // inTarget takes out of rows those whose key the target has: their feature is there, or
 // another one, which Settle would refuse.
 func inTarget(ctx context.Context, tx pgx.Tx, rows []prepared) ([]prepared, []Settled, error) {
-	keys := make([]string, len(rows))
+	ids, keys := make([]int64, len(rows)), make([]string, len(rows))
 	for i := range rows {
-		keys[i] = rows[i].GeomHash
+		ids[i], keys[i] = rows[i].ID, rows[i].GeomHash
 	}
-	result, err := tx.Query(ctx, featuresByKey, keys)
+	result, err := tx.Query(ctx, takenKeys, ids, keys)
 	if err != nil {
 		return nil, nil, fmt.Errorf("look for %d features in the target: %w", len(rows), err)
 	}
-	owners := map[string]*string{}
-	var key string
-	var owner *string
-	_, err = pgx.ForEachRow(result, []any{&key, &owner}, func() error {
-		owners[key] = owner
+	taken := map[int64]bool{}
+	var id int64
+	var foreign bool
+	_, err = pgx.ForEachRow(result, []any{&id, &foreign}, func() error {
+		taken[id] = foreign
 		return nil
 	})
 	if err != nil {
@@ -149,11 +154,11 @@ func inTarget(ctx context.Context, tx pgx.Tx, rows []prepared) ([]prepared, []Se
 	var fresh []prepared
 	var done []Settled
 	for _, r := range rows {
-		owner, there := owners[r.GeomHash]
+		foreign, there := taken[r.ID]
 		switch {
 		case !there:
 			fresh = append(fresh, r)
-		case owner != nil && *owner != r.FeatureID:
+		case foreign:
 			done = append(done, Settled{ID: r.ID, Result: Quarantined, Reason: deadletter.ReasonTargetRejected, Rule: "target:geom_hash"})
 		default:
 			done = append(done, Settled{ID: r.ID, Result: Unchanged})

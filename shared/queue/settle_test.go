@@ -363,6 +363,36 @@ func TestConflicts(t *testing.T) {
 	}
 }
 
+// A rehearsal must foretell what the settling then does with a key that is taken.
+func TestRehearsalForetellsTakenKeys(t *testing.T) {
+	for _, c := range []struct {
+		name    string
+		feature *string // of the second row
+		want    queue.Result
+	}{
+		{"no feature named", nil, queue.Unchanged},
+		{"the same feature", new("p"), queue.Unchanged},
+		{"another feature", new("q"), queue.Quarantined},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			b := newBundle(t, pgx.QueryExecModeCacheStatement)
+			const add = `INSERT INTO failed_geotasks (task_id, feature_id, geom, epsg, geom_hash) VALUES ($1, $2, ST_Point(1, 1, 4326), 4326, 'h')`
+			b.exec(add, "t1", "p")
+			first := b.claim(claim(1))
+			b.settle(first, clearAll(first))
+			b.exec(add, "t2", c.feature)
+			second := b.claim(claim(1))
+			foretold, err := b.Rehearse(t.Context(), contract, clearAll(second))
+			if err != nil {
+				t.Fatal(err)
+			}
+			b.wantResults(foretold, map[queue.Result]int{c.want: 1})
+			b.wantResults(b.settle(second, clearAll(second)), map[queue.Result]int{c.want: 1})
+		})
+	}
+}
+
 func TestRepair(t *testing.T) {
 	square := func(x, y, s float64) orb.Ring {
 		return orb.Ring{{x, y}, {x + s, y}, {x + s, y + s}, {x, y + s}, {x, y}}
