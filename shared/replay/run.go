@@ -281,10 +281,11 @@ func (r *run) finish(ctx context.Context, w work) {
 	// ready and the deadline margin is there for this.
 	settled, unsettled := r.settle(ctx, w.lease, w.cleared, w.failed)
 	r.tally(settled)
+	// Before anybody is told: that may take its time, and these rows are waited for.
+	r.release(ctx, w.lease, append(w.unstarted, unsettled...))
 	if r.e.Settled != nil && len(settled) > 0 {
 		r.told(ctx, w.lease, settled)
 	}
-	r.release(ctx, w.lease, append(w.unstarted, unsettled...))
 
 	took := time.Since(w.began)
 	r.mu.Lock()
