@@ -104,7 +104,7 @@ var browsers = []string{"chromium", "chromium-headless-shell", "chromium-browser
 // Browser makes sure that there is a Chromium, which the tests open the exported map
 // page in.
 func (i *Installer) Browser(ctx context.Context) error {
-	if i.hasBrowser() {
+	if _, err := findBrowser(i.lookPath); err == nil {
 		return nil
 	}
 	const manual = "install Chromium or Chrome (Debian: chromium) so that one of these is in PATH: chromium, chromium-headless-shell, google-chrome"
@@ -118,19 +118,22 @@ func (i *Installer) Browser(ctx context.Context) error {
 	if err := i.install(ctx, "chromium"); err != nil {
 		return fmt.Errorf("%w\n%s", err, manual)
 	}
-	if !i.hasBrowser() {
+	if _, err := findBrowser(i.lookPath); err != nil {
 		return fmt.Errorf("the package chromium was installed, but brought no browser: %s", manual)
 	}
 	return nil
 }
 
-func (i *Installer) hasBrowser() bool {
+// FindBrowser returns the path of a Chromium or Chrome.
+func FindBrowser() (string, error) { return findBrowser(exec.LookPath) }
+
+func findBrowser(lookPath func(string) (string, error)) (string, error) {
 	for _, name := range browsers {
-		if _, err := i.lookPath(name); err == nil {
-			return true
+		if path, err := lookPath(name); err == nil {
+			return path, nil
 		}
 	}
-	return false
+	return "", fmt.Errorf("none of %s is in PATH; make test installs Chromium", strings.Join(browsers, ", "))
 }
 
 // compiles reports whether the compilers that cgo uses are there with their

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"geodlq/infra/local"
 )
 
 // browser is a headless Chromium, driven with the DevTools protocol over a pair of pipes
@@ -38,21 +40,12 @@ type message struct {
 	} `json:"error,omitempty"`
 }
 
-// browsers are the names that Chromium goes by.
-var browsers = []string{"chromium", "chromium-headless-shell", "chromium-browser", "google-chrome", "chrome"}
-
 // open starts a browser and shows it a page of the given text in a window of 1200 by 800.
 func open(t *testing.T, page []byte) *browser {
 	t.Helper()
-	var path string
-	for _, name := range browsers {
-		if found, err := exec.LookPath(name); err == nil {
-			path = found
-			break
-		}
-	}
-	if path == "" {
-		t.Fatalf("there is none of %v: run the tests with \"make test\", which installs Chromium", browsers)
+	path, err := local.FindBrowser()
+	if err != nil {
+		t.Fatal(err)
 	}
 	file := t.TempDir() + "/map.html"
 	if err := os.WriteFile(file, page, 0o600); err != nil {
